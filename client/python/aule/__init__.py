@@ -15,6 +15,7 @@ A session connects to one daemon. Sessions that open a cache of the same name sh
 """
 
 from . import errors
+from ._claim import Claim
 from ._cuda import CudaCopies
 from ._default import default_session
 from ._native import version as library_version
@@ -36,6 +37,7 @@ __all__ = [
     "AuleError",
     "Batch",
     "Cache",
+    "Claim",
     "Copied",
     "CudaCopies",
     "Group",

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import dtypes, errors
-from ._args import INT32, choice, flag, int32, integer, key, path, said, text
+from . import _moves, dtypes, errors
+from ._args import INT32, UINT64, choice, flag, int32, integer, key, path, said, text
+from ._claim import Claim
 from ._native import (
     NULL,
     OK,
@@ -39,11 +40,14 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ._attached import Attached, Plan
+    from ._tensors import Array
+    from ._ticket import Ticket
     from .batch import Batch
     from .session import Session
 
 SCALES = {"none": lib.AULE_SCALE_NONE, "tensor": lib.AULE_SCALE_PER_TENSOR,
           "token_head": lib.AULE_SCALE_PER_TOKEN_HEAD}
+LOADS = {"auto": lib.AULE_LOAD_AUTO, "always": lib.AULE_LOAD_ALWAYS, "never": lib.AULE_LOAD_NEVER}
 MANY = 1 << 20  # blocks: such a lease asks what there is before it makes room for the ids
 NO_BLOCKS, BUSY, QUOTA = int(lib.AULE_NO_BLOCKS), int(lib.AULE_BUSY), int(lib.AULE_QUOTA)
 IN_USE = -1  # by another thread; no status of the library
@@ -67,7 +71,7 @@ class Cache(Owner):
     _what = "cache"
 
     def __init__(self, handle: Handle, session: Session, name: str, geometry: Geometry,
-                 block_size: int) -> None:
+                 block_size: int, block_bytes: int = 0) -> None:
         super().__init__(handle)
         self.session = session
         # The daemon's life, the tenant as the caller gave it, and the name. If equal, sequences of
@@ -76,6 +80,7 @@ class Cache(Owner):
         self._place = session._info["epoch"], session._tenant, name
         self.block_size = block_size
         self._geometry = geometry
+        self._block_bytes = block_bytes  # 0: not asked for yet
         self._pool: list[tuple[tuple[int, ...], Handle]] = []  # native steps to use again
         self._steps: dict[int, weakref.ref[Step]] = {}  # those that are open
         self._attached: Attached | None = None
@@ -83,16 +88,21 @@ class Cache(Owner):
         session._children.add(self)
 
     @classmethod
-    def open(cls, session: Session, name: str, *, num_layers: int, num_kv_heads: int,
-             head_dim: int, head_dim_v: int = 0, dtype: Any = "f16", v_dtype: Any = None,
-             scale: str = "none", block_size: int = 32, v_is_k_prefix: bool = False,
-             fingerprint: bytes | str = b"") -> Self:
+    def open(cls, session: Session, name: str, *, num_layers: int = 0, num_kv_heads: int = 0,
+             head_dim: int = 0, head_dim_v: int = 0, dtype: Any = None, v_dtype: Any = None,
+             scale: str = "none", block_size: int = 0, v_is_k_prefix: bool = False,
+             fingerprint: bytes | str = b"", block_bytes: int = 0) -> Self:
         """Open the cache of this name, or create it.
 
         Sessions that open one name agree in every value. dtype: of stored K, and of V unless
-        v_dtype is given; 8-bit types may have scale "tensor" (of the run) or "token_head" (of the
-        block). head_dim_v: 0: as head_dim. block_size: tokens, a power of two from 8 to 256.
-        v_is_k_prefix: MLA. fingerprint: up to 64 bytes that name the model and its revision.
+        v_dtype is given; None: f16. 8-bit types may have scale "tensor" (of the run) or
+        "token_head" (of the block). head_dim_v: 0: as head_dim. block_size: tokens, a power of two
+        from 8 to 256; 0: 32. v_is_k_prefix: MLA. fingerprint: up to 64 bytes that name the model
+        and its revision.
+
+        block_bytes: the cache has opaque blocks of so many bytes, a multiple of 16, which an engine
+        copies from and to pages of its own (import_blocks(), export_blocks()). Only block_size and
+        fingerprint go with it. "Tokens" are then keys: int32 [block_size] (0: 8) a block.
 
         MismatchError: the name exists with other values. UnsupportedError: no shader for this
         shape or type. LimitError: --max-caches. Source: aule_cache_open() in aule.h.
@@ -103,15 +113,17 @@ class Cache(Owner):
             integer(value, what) for value, what in (
                 (num_layers, "num_layers"), (num_kv_heads, "num_kv_heads"),
                 (head_dim, "head_dim"), (head_dim_v, "head_dim_v"), (block_size, "block_size")))
+        block_bytes = integer(block_bytes, "block_bytes", 0, UINT64)
         v_is_k_prefix = flag(v_is_k_prefix, "v_is_k_prefix")
-        k_code = dtypes.code_of(dtype)
+        k_code = (0 if block_bytes else dtypes.F16) if dtype is None else dtypes.code_of(dtype)
         params = ffi.new("struct aule_cache_params *", {
             "name": keep[0], "num_layers": num_layers, "num_kv_heads": num_kv_heads,
             "head_dim": head_dim, "head_dim_v": head_dim_v, "v_is_k_prefix": v_is_k_prefix,
             "k_dtype": k_code,
             "v_dtype": k_code if v_dtype is None else dtypes.code_of(v_dtype, "v_dtype"),
             "scale_mode": scale_mode(scale), "block_size": block_size,
-            "fingerprint": keep[1] if mark else NULL, "fingerprint_size": len(mark)})
+            "fingerprint": keep[1] if mark else NULL, "fingerprint_size": len(mark),
+            "block_bytes": block_bytes})
         parent = session._open()
         pointer = ffi.new("struct aule_cache **")
         check(lib.aule_cache_open_sized(parent.pointer, params, ffi.sizeof(params[0]), pointer))
@@ -119,7 +131,15 @@ class Cache(Owner):
         geometry = Geometry(num_kv_heads, head_dim, 0 if v_is_k_prefix else out_dim, out_dim,
                             num_layers)
         handle = Handle(pointer[0], lib.aule_cache_close, parent)
-        return cls(handle, session, name, geometry, block_size or 32)
+        return cls(handle, session, name, geometry, block_size or (8 if block_bytes else 32),
+                   block_bytes)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block: all layers, K and V."""
+        if not self._block_bytes:
+            self._block_bytes = self.state()["block_bytes"]
+        return self._block_bytes
 
     def state(self) -> dict[str, int]:
         """Return the block counts of this moment: the fields of struct aule_cache_state."""
@@ -421,10 +441,15 @@ class Cache(Owner):
             check(lib.aule_blocks_release(self._open().pointer, len(array),
                                           ffi.from_buffer("int32_t[]", array)))
 
-    def lookup(self, tokens: Any, *, extra_key: bytes | str = b"", max_tokens: int = 0) -> Any:
-        """Hold the published blocks that begin `tokens`; returns their ids, int32 [n]."""
+    def lookup(self, tokens: Any, *, extra_key: bytes | str = b"", max_tokens: int = 0,
+               load: str = "auto") -> Any:
+        """Hold the published blocks that begin `tokens`; returns their ids, int32 [n].
+
+        load: whether blocks that are kept outside the GPU are loaded: "auto" (if that is faster
+        than computing them), "always" or "never".
+        """
         array, max_tokens = int32(tokens, "tokens"), integer(max_tokens, "max_tokens")
-        prefix, keep = _prefix(array, self._extra(extra_key))
+        prefix, keep = _prefix(array, self._extra(extra_key), load)
         ids = np.empty(len(array) // self.block_size, np.int32)
         count = ffi.new("uint32_t *")
         check(lib.aule_prefix_lookup_sized(
@@ -433,10 +458,21 @@ class Cache(Owner):
         del keep
         return ids[:count[0]]
 
+    def claim(self, tokens: Any, *, extra_key: bytes | str = b"", max_tokens: int = 0,
+              load: str = "auto") -> Claim:
+        """Do what `lookup` does, and claim the blocks that are missing; see `Claim`.
+
+        Returns at once. LimitError: --max-claimed-blocks. Source: aule_prefix_claim() in aule.h.
+        """
+        array, max_tokens = int32(tokens, "tokens"), integer(max_tokens, "max_tokens")
+        return Claim(self, *_prefix(array, self._extra(extra_key), load), max_tokens)
+
     def publish(self, tokens: Any, ids: Any, *, extra_key: bytes | str = b"") -> Any:
         """Publish the full blocks of `tokens`; returns the ids to use from now on.
 
-        Source: aule_prefix_publish() in aule.h.
+        The first ids may be -1: blocks that are published under these tokens already, and that the
+        session need not hold. NotFoundError: one of them is not. Source: aule_prefix_publish() in
+        aule.h.
         """
         array, blocks = int32(tokens, "tokens"), int32(ids, "ids").copy()
         if len(blocks) < len(array) // self.block_size:
@@ -448,6 +484,41 @@ class Cache(Owner):
             ffi.from_buffer("int32_t[]", blocks), ffi.NULL))
         del keep
         return blocks
+
+    def export_blocks(self, ids: Any, array: Array, *, timeout: float | None = 10.0) -> Ticket:
+        """Queue a copy of blocks to an array in the arena, block_bytes each; returns its ticket.
+
+        array: dense, of any type. timeout: seconds to wait for a free ticket.
+        Source: aule_blocks_export() in aule.h.
+        """
+        return _moves.move(self, ids, array, timeout, out=True)
+
+    def import_blocks(self, ids: Any, array: Array, *, timeout: float | None = 10.0) -> Ticket:
+        """Queue a copy of an array in the arena to leased blocks, which then count as written.
+
+        Source: aule_blocks_import() in aule.h.
+        """
+        return _moves.move(self, ids, array, timeout, out=False)
+
+    def kv_import(self, layer: int, slot_mapping: Any, k: Array, v: Array | None = None, *,
+                  k_scale: float = 0.0, v_scale: float = 0.0,
+                  timeout: float | None = 10.0) -> Ticket:
+        """Queue a write of rows of K and V to slots of leased blocks, without attention.
+
+        k, v: [rows, num_kv_heads, head_dim]; copied into the arena if they do not lie there.
+        slot_mapping [rows]: block * block_size + offset, or -1. Source: aule_kv_import() in aule.h.
+        """
+        return _moves.kv_import(self, layer, slot_mapping, k, v, k_scale, v_scale, timeout)
+
+    def kv_export(self, layer: int, ids: Any, num_rows: int | None = None, *, dtype: Any = "f32",
+                  k_scale: float = 0.0, v_scale: float = 0.0,
+                  timeout: float | None = 10.0) -> Ticket:
+        """Queue a read of rows of K and V; the ticket's output is (k, v), new arrays in the arena.
+
+        num_rows: tokens from the first block on; None: all. dtype: f32, f16 or bf16. MLA: v is
+        None. Source: aule_kv_export() in aule.h.
+        """
+        return _moves.kv_export(self, layer, ids, num_rows, dtype, k_scale, v_scale, timeout)
 
     def batch(self, **arrays: Any) -> Batch:
         """Make a batch over blocks of this cache; see `aule.Batch.of_cache`."""
@@ -496,11 +567,12 @@ def fill(table: Any, pairs: list[tuple[Sequence, int]]) -> None:
         row.sequence, row.num_tokens = sequence._open().pointer, count
 
 
-def _prefix(tokens: Any, extra: bytes) -> tuple[Any, Any]:
+def _prefix(tokens: Any, extra: bytes, load: str = "auto") -> tuple[Any, Any]:
     keep = ffi.from_buffer("int32_t[]", tokens), ffi.from_buffer(extra)
     prefix = ffi.new("struct aule_prefix *", {
         "tokens": keep[0], "num_tokens": len(tokens),
-        "extra_key": keep[1] if extra else NULL, "extra_key_size": len(extra)})
+        "extra_key": keep[1] if extra else NULL, "extra_key_size": len(extra),
+        "load": LOADS[choice(load, "load", LOADS)]})
     return prefix, keep
 
 
