@@ -55,8 +55,7 @@ client/include/
 client/                    client/include/ schema/
 examples/                  client/include/
 tools/complaint/           base/
-tools/svg/                 base/
-tools/                     tools/complaint/ tools/svg/ client/include/
+tools/                     tools/complaint/ client/include/
 tools/bench/               tools/ daemon/engine/measuring.h daemon/core/audit/audit.h
 TABLE
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_ctl_drawings.c - what aule-ctl draws: the map of a real daemon's blocks, on a terminal and
-// in a file, and the tree of its prefixes.
+// test_ctl_drawings.c - what aule-ctl draws: the map of a real daemon's blocks, and the tree of its
+// prefixes.
 
 #include "rigs/ctl_world.h"
 
@@ -59,29 +59,6 @@ START_TEST(a_terminal_gets_colours_and_its_own_width)
     char *line = strstr(text, "      0  HHL");
     ck_assert_ptr_nonnull(line);
     ck_assert_uint_le(strcspn(line, "\r\n"), 45);
-}
-END_TEST
-
-START_TEST(the_map_is_written_as_a_file)
-{
-    char path[] = "/tmp/aule-map-XXXXXX", text[65536] = "";
-    int fd = mkstemp(path);
-    ck_assert_int_ge(fd, 0);
-    hold_and_lease();
-    struct outcome outcome = ASK("blocks", "--svg", path);
-    ck_assert_msg(outcome.code == OK, "%s", outcome.err);
-    ck_assert_str_eq(outcome.out, "");
-    outcome_finish(&outcome);
-    ck_assert_int_gt(read(fd, text, sizeof text - 1), 0);
-    close(fd);
-    unlink(path);
-    ck_assert_int_eq(strncmp(text, "<svg ", 5), 0);
-    expect_part(text, "</svg>");
-    int held = 0;
-    for (const char *at = text; (at = strstr(at, "#009e73")); at++)
-        held++;
-    ck_assert_int_eq(held, 2 + 1); // and one in the key
-    assert_fails(ASK("blocks", "--svg", "/nowhere/map.svg"), FAILED, "/nowhere/map.svg");
 }
 END_TEST
 
@@ -146,8 +123,7 @@ int main(void)
     Suite *suite = suite_create("ctl, drawings");
     check_case(suite, "map", start, stop,
                (const TTest *const[]){blocks_are_drawn_line_by_line,
-                                      a_terminal_gets_colours_and_its_own_width,
-                                      the_map_is_written_as_a_file, NULL},
+                                      a_terminal_gets_colours_and_its_own_width, NULL},
                1);
     check_case(suite, "tree", start, stop,
                (const TTest *const[]){prefix_shows_a_chain_with_tokens_holders_hits_and_tenant,

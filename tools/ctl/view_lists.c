@@ -135,7 +135,6 @@ const struct command caches_command = {
 static struct {
     int state; // enum aule_block_kind; -1: all
     bool map;
-    const char *svg; // NULL: no file
 } of_blocks = {.state = -1};
 
 static const struct option block_options[] = {
@@ -146,8 +145,6 @@ static const struct option block_options[] = {
                .help = "with `blocks`: draw each cache's blocks, one character for one or more",
                .details = "A character shows the state that most of its blocks have. On a terminal "
                           "it has a colour, unless $NO_COLOR is set."),
-    OPTION_OWN(of_blocks.svg, "svg", "FILE", OPTION_TEXT, 1, .otherwise = "no file",
-               .help = "with `blocks`: draw the same map as an SVG file"),
     {.name = NULL},
 };
 
@@ -252,12 +249,7 @@ static enum exit_code print_blocks(const struct ctl *ctl, const struct block_row
 {
     const struct output_list list = {"blocks",    block_columns,       rows->array,
                                      rows->count, sizeof *rows->array, 2};
-    const enum exit_code code = of_blocks.svg ? map_write(of_blocks.svg, rows) : EXIT_CODE_DONE;
-    if (code != EXIT_CODE_DONE)
-        return code;
-    if (of_blocks.map)
-        return map_print(rows);
-    return of_blocks.svg && !ctl->json ? code : output_list(ctl, &list);
+    return of_blocks.map ? map_print(rows) : output_list(ctl, &list);
 }
 
 static enum exit_code show_blocks(struct ctl *ctl)

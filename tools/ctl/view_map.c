@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// view_map.c - see view_map.h. A cell is one character or one box. It stands for as many blocks as
+// view_map.c - see view_map.h. A cell is one character. It stands for as many blocks as
 // keep a cache within MOST_LINES lines, and shows the state that most of these blocks have.
 
 #include "view_map.h"
@@ -9,9 +9,7 @@
 #include "column.h"
 #include "output.h"
 #include "tools/complaint/clean.h"
-#include "tools/svg/svg.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,27 +18,23 @@
 
 enum {
     MOST_LINES = 48,                 // of a cache
-    FILE_CELLS = 64,                 // in a line where there is no terminal, and in a file
+    FILE_CELLS = 64,                 // in a line where there is no terminal
     ID_WIDTH = 9,                    // of the first block's id before each line
     UNKNOWN = AULE_BLOCK_ABSENT + 1, // any state that only a newer daemon knows
-    NUM_KINDS,
-    BOX = 10, // pixels from one box of a drawing to the next
-    LEFT = 70,
-    TOP = 40 // pixels beside and above the boxes of a cache
+    NUM_KINDS
 };
 
 static const struct {
     char letter;
     const char *escape; // of a terminal
-    const char *color;  // in a file
 } looks[NUM_KINDS] = {
-    [AULE_BLOCK_FREE] = {'.', "\033[2m", "#dddddd"},
-    [AULE_BLOCK_LEASED] = {'L', "\033[33m", "#e69f00"},
-    [AULE_BLOCK_HELD] = {'H', "\033[32m", "#009e73"},
-    [AULE_BLOCK_CACHED] = {'c', "\033[36m", "#56b4e9"},
-    [AULE_BLOCK_QUARANTINED] = {'Q', "\033[31m", "#d55e00"},
-    [AULE_BLOCK_ABSENT] = {' ', "", "#ffffff"},
-    [UNKNOWN] = {'?', "", "#999999"},
+    [AULE_BLOCK_FREE] = {'.', "\033[2m"},
+    [AULE_BLOCK_LEASED] = {'L', "\033[33m"},
+    [AULE_BLOCK_HELD] = {'H', "\033[32m"},
+    [AULE_BLOCK_CACHED] = {'c', "\033[36m"},
+    [AULE_BLOCK_QUARANTINED] = {'Q', "\033[31m"},
+    [AULE_BLOCK_ABSENT] = {' ', ""},
+    [UNKNOWN] = {'?', ""},
 };
 
 // The blocks of one cache, and how they are drawn.
@@ -87,25 +81,21 @@ static int cell_kind(const struct area *area, size_t first)
 }
 
 // "cache 1 "kv": 512 blocks, 16 to a character; free 500, held 12".
-static void describe(const struct area *area, const char *cell, char *text, size_t size)
+static void print_counts(const struct area *area)
 {
     char name[COLUMN_TEXT_SIZE];
     clean_text(name, sizeof name, area->rows[0].cache_name, true);
-    size_t used = (size_t)snprintf(text, size, "cache %" PRIu64 " \"%s\": %zu blocks, %zu to a %s",
-                                   area->rows[0].cache, name, area->num_blocks, area->cell, cell);
+    printf("cache %" PRIu64 " \"%s\": %zu blocks, %zu to a character", area->rows[0].cache, name,
+           area->num_blocks, area->cell);
     const char *gap = "; ";
-    for (int i = 0; i < NUM_KINDS && used < size; i++) {
+    for (int i = 0; i < NUM_KINDS; i++) {
         if (area->counts[i] == 0)
             continue;
-        used += (size_t)snprintf(text + used, size - used, "%s%s %zu", gap, block_kind_name(i),
-                                 area->counts[i]);
+        printf("%s%s %zu", gap, block_kind_name(i), area->counts[i]);
         gap = ", ";
     }
+    putchar('\n');
 }
-
-enum { DESCRIPTION_SIZE = COLUMN_TEXT_SIZE + 300 };
-
-// ---- the terminal ----
 
 static bool has_colors(void)
 {
@@ -152,74 +142,13 @@ enum exit_code map_print(const struct block_rows *rows)
 {
     const bool colors = has_colors();
     const uint32_t line = isatty(STDOUT_FILENO) ? cells_in_line() : FILE_CELLS;
-    char text[DESCRIPTION_SIZE];
     print_key(colors);
     for (size_t first = 0; first < rows->count;) {
         const struct area area = next_area(rows, first, line);
-        describe(&area, "character", text, sizeof text);
-        puts(text);
+        print_counts(&area);
         for (size_t i = 0; i < area.num_lines; i++)
             print_line(&area, i, colors);
         first += area.num_blocks;
     }
-    return EXIT_CODE_DONE;
-}
-
-// ---- the file ----
-
-static double area_height(const struct area *area)
-{
-    return TOP + (double)area->num_lines * BOX;
-}
-
-static void draw_key(FILE *file)
-{
-    for (int i = 0; i < AULE_BLOCK_ABSENT; i++) {
-        svg_box(file, LEFT + i * 110, BOX, BOX - 1, BOX - 1, looks[i].color);
-        svg_text(file, LEFT + i * 110 + 1.5 * BOX, 2 * BOX - 1, 12, SVG_LEFT, block_kind_name(i));
-    }
-}
-
-static void draw_area(FILE *file, const struct area *area, double top)
-{
-    char text[DESCRIPTION_SIZE];
-    describe(area, "box", text, sizeof text);
-    svg_text(file, BOX, top + TOP - BOX, 12, SVG_LEFT, text);
-    for (size_t first = 0, i = 0; first < area->num_blocks; first += area->cell, i++) {
-        const size_t row = i / area->line, column = i % area->line;
-        const double x = LEFT + (double)column * BOX, y = top + TOP + (double)row * BOX;
-        if (column == 0) {
-            snprintf(text, sizeof text, "%" PRId32, area->rows[first].block.block);
-            svg_text(file, LEFT - BOX, y + BOX - 1, 10, SVG_RIGHT, text);
-        }
-        svg_box(file, x, y, BOX - 1, BOX - 1, looks[cell_kind(area, first)].color);
-    }
-}
-
-static double draw_areas(FILE *file, const struct block_rows *rows)
-{
-    double top = 2 * BOX;
-    for (size_t first = 0; first < rows->count;) {
-        const struct area area = next_area(rows, first, FILE_CELLS);
-        if (file)
-            draw_area(file, &area, top);
-        top += area_height(&area);
-        first += area.num_blocks;
-    }
-    return top + BOX;
-}
-
-enum exit_code map_write(const char *path, const struct block_rows *rows)
-{
-    FILE *file = fopen(path, "w");
-    if (!file)
-        return complain(EXIT_CODE_FAILED, "%s cannot be written: %s", path, strerror(errno));
-    svg_begin(file, LEFT + FILE_CELLS * BOX + BOX, draw_areas(NULL, rows));
-    draw_key(file);
-    draw_areas(file, rows);
-    svg_end(file);
-    const bool whole = !ferror(file);
-    if (fclose(file) != 0 || !whole)
-        return complain(EXIT_CODE_FAILED, "%s cannot be written: %s", path, strerror(errno));
     return EXIT_CODE_DONE;
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// view_map.h - blocks of caches as a drawing: characters for a terminal, boxes for a file. One
-// thread.
+// view_map.h - blocks of caches as a drawing of characters. One thread.
 
 #ifndef AULE_CTL_VIEW_MAP_H
 #define AULE_CTL_VIEW_MAP_H
@@ -23,6 +22,5 @@ struct block_rows {
 
 // On a terminal a map has its width, and colours unless $NO_COLOR is set.
 enum exit_code map_print(const struct block_rows *rows);
-enum exit_code map_write(const char *path, const struct block_rows *rows); // SVG
 
 #endif
