@@ -24,9 +24,6 @@ if(TARGET aule-bench)
     --check --kv-dtype int8)
   bench_test(bench_checks_through_a_daemon_with_another_head_dim device
     "prefill:2x40 2560 rows right.*head_dim 96" run prefill:2x40 --head-dim 96 --via nng --check)
-  bench_test(bench_checks_8_bit_rows_with_scales_of_their_own device
-    "decode:2x70 64 rows right.*f16/fp8_e4m3.scales" run decode:2x70 --check --kv-dtype fp8_e4m3
-    --token-scales)
   bench_test(bench_checks_what_cached_blocks_cost device
     "look-up of a cached block, 10000 blocks cached: right.*eviction .*10000 blocks cached: right"
     run cached --check)
@@ -51,8 +48,6 @@ if(TARGET aule-bench)
     "checked_rows.:512,[^\n]*shared_over_apart[^\n]*.checked.:true")
   bench_test(bench_checks_what_clients_and_owners_of_engines_computed device "${expected}"
     run clients --seconds 0.05 --json)
-  bench_test(bench_checks_light_and_heavy_neighbours device
-    "saturated: 7 light ones and one of 8 x: [0-9]+ rows right" run fairness --check)
   string(CONCAT expected "lease of 64 from a pool, 4096 blocks of the pool: right.*"
     "by table entries, 100000 entries: right")
   bench_test(bench_checks_the_counts_of_each_size device "${expected}" run growth --check)

@@ -35,7 +35,7 @@ value()
 }
 
 [ "$("$bench" -h)" = "$("$bench" --help)" ] || { echo "-h is not --help"; bad=1; }
-measuring=(via clients device variant dtype kv-dtype token-scales head-dim splits no-cascade seconds
+measuring=(via clients device variant dtype kv-dtype head-dim splits no-cascade seconds
     pool check json verbose daemon full)
 [ "$("$bench" --help | grep -cE '^ +--')" = $((${#measuring[@]} + 2)) ] ||
     { echo "--help has other options than these and version and help"; bad=1; }
@@ -49,14 +49,12 @@ for option in socket part in-flight append; do
 done
 
 refused "--seconds does not go with --check: a check measures nothing" run D5 --seconds 1 --check
-for option in no-cascade token-scales verbose; do
+for option in no-cascade verbose; do
     refused "--$option goes with --via engine only, not with --via nng" run D5 --via nng "--$option"
 done
 refused "--clients 2 needs --via nng or ring: an engine serves one process" run D5 --clients 2
 refused '--clients "0" is not a whole number from 1 to 4096' run D5 --clients 0
 refused "--daemon does not go with --via engine, which starts no daemon" run D5 growth --daemon x
-refused "--token-scales needs K and V of 8 bits: --kv-dtype fp8_e4m3, fp8_e5m2 or int8" \
-    run D6 D5 --token-scales
 refused "--head-dim 100 is no multiple of 8 up to 512" run D5 --head-dim 100
 refused '--head-dim "520" is not a whole number from 0 to 512' run D5 --head-dim 520
 refused "study border takes no --head-dim: its cases determine that" run border --head-dim 64
@@ -68,7 +66,7 @@ refused "study border takes no --clients: its cases determine that" \
     run D1 border --clients 3 --check
 refused "D6 has K and V in fp8_e4m3 and cannot take --kv-dtype bf16" run D5 D6 --kv-dtype bf16
 
-for study in border clients fairness growth cached isolation; do
+for study in border clients growth cached isolation; do
     for option in via clients kv-dtype no-cascade; do
         read -ra words <<<"--$option $(value "$option")"
         [ "$option" != clients ] || words=(--clients 1)

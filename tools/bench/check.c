@@ -108,15 +108,8 @@ static void key_add(struct heads *h, uint32_t head, const float *k, const float 
 static void rows_read(const struct check *check, enum shape_part part, uint64_t element,
                       uint32_t count, float *rows)
 {
-    const struct workload *w = check->shape->workload;
-    uint64_t stream = shape_stream(check->kv_set, part), first = element / w->head_dim;
-    values_read(check->kv_dtype, stream, element, (uint64_t)count * w->head_dim, rows);
-    for (uint32_t i = 0; w->token_scales && i < count; i++) {
-        float scale =
-            values_row_scale(check->kv_dtype, stream, first + i) / values_scale(check->kv_dtype);
-        for (uint32_t d = 0; d < w->head_dim; d++)
-            rows[(size_t)i * w->head_dim + d] *= scale;
-    }
+    values_read(check->kv_dtype, shape_stream(check->kv_set, part), element,
+                (uint64_t)count * check->shape->workload->head_dim, rows);
 }
 
 static void attend(struct heads *h, const struct check *check, uint32_t token, uint32_t kv_head)

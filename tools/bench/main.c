@@ -147,8 +147,8 @@ static struct figure figure_of(struct bench *b, const struct workload *w, enum d
                             .bytes = workload_bytes(w, kv_dtype),
                             .flops = workload_flops(w),
                             .measured = !o->check};
-    snprintf(figure.dtype, sizeof figure.dtype, "%s/%s%s", dtype_name((int)o->dtype),
-             dtype_name((int)kv_dtype), w->token_scales ? "+scales" : "");
+    snprintf(figure.dtype, sizeof figure.dtype, "%s/%s", dtype_name((int)o->dtype),
+             dtype_name((int)kv_dtype));
     if (b->ceiling && w->bound_by_memory) {
         figure.ceiling_gb_per_s = ceiling_gb_per_s(b->ceiling);
         figure_add(&figure, "read_gb_per_s", figure.ceiling_gb_per_s, NULL);
@@ -259,7 +259,7 @@ static enum exit_code run_selected(struct bench *b)
     }
     if (!all_heed(&b->selection, &b->options))
         return EXIT_CODE_USAGE;
-    selection_shape(&b->selection, b->options.head_dim, b->options.token_scales);
+    selection_shape(&b->selection, b->options.head_dim);
     if (!prepare(b))
         return EXIT_CODE_GONE;
     for (uint32_t i = 0; i < b->selection.count; i++)
@@ -272,7 +272,7 @@ static enum exit_code run_client(struct bench *b)
 {
     if (!selection_add(&b->selection, b->options.names[0]))
         return EXIT_CODE_GONE;
-    selection_shape(&b->selection, b->options.head_dim, b->options.token_scales);
+    selection_shape(&b->selection, b->options.head_dim);
     return code_of(client_run(&b->options, b->selection.list));
 }
 

@@ -61,7 +61,7 @@ const char *via_name(enum via via)
 // ---- what goes with what ----
 
 // Options for a run in this process only.
-static const char *const engine_only[] = {"no-cascade", "token-scales", "verbose"};
+static const char *const engine_only[] = {"no-cascade", "verbose"};
 enum { NUM_ENGINE_ONLY = sizeof engine_only / sizeof *engine_only };
 
 bool options_gave(const struct options *options, const char *name)

@@ -47,9 +47,6 @@ enum {
     OPTION(enum dtype, kv_dtype, "kv-dtype", "TYPE", OPTION_CHOICE, DTYPE_F32,                     \
            .words = kv_dtype_words, .groups = COMMAND_BOTH, .otherwise = "as `--dtype`",           \
            .help = "element type of K and V")                                                      \
-    OPTION(bool, token_scales, "token-scales", NULL, OPTION_FLAG, .groups = COMMAND_RUN,           \
-           .otherwise = "one scale for the tensor (int8), or none",                                \
-           .help = "8-bit K and V have a scale for each token and head; only with `--via engine`") \
     OPTION(uint32_t, head_dim, "head-dim", "N", OPTION_COUNT, 0, 512, .groups = COMMAND_BOTH,      \
            .initial = "0",                                                                         \
            .help =                                                                                 \

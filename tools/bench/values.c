@@ -117,12 +117,6 @@ bool values_scaled(enum dtype dtype)
     return values_scale(dtype) != 1;
 }
 
-// Eight scales, all exact; their choice has a stream of its own.
-float values_row_scale(enum dtype dtype, uint64_t stream, uint64_t row)
-{
-    return values_scale(dtype) * (1 + (float)(mixed(stream + 0x800000, row) & 7) / 8);
-}
-
 // Converts `bits` without going through memory, because the check reads billions of them.
 static float rounded(uint16_t bits)
 {

@@ -13,14 +13,11 @@
 // Writes elements [first, first + count) of stream `stream` to `bytes`; first and count are
 // multiples of 4.
 void values_fill(enum dtype dtype, uint64_t stream, uint64_t first, uint64_t count, void *bytes);
-// The same as numbers, multiplied by values_scale(); a row's own scale is not applied.
+// The same as numbers, multiplied by values_scale().
 void values_read(enum dtype dtype, uint64_t stream, uint64_t first, uint64_t count, float *values);
 // The factor of a stored element; whether it is not 1.
 float values_scale(enum dtype dtype);
 bool values_scaled(enum dtype dtype);
-// The same for row `row` of the stream, if each row has a scale: head_dim elements from row *
-// head_dim on.
-float values_row_scale(enum dtype dtype, uint64_t stream, uint64_t row);
 // A stored element as a number, without a scale.
 float values_decode(enum dtype dtype, const void *bytes, uint64_t index);
 

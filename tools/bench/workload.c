@@ -58,7 +58,6 @@ const struct workload workloads[] = {
     {"S1", "causal prefill, 1 x 1024: small enough for a CPU", GQA, .runs = {{1, 1024, 1024}}},
     {"border", "a decode of one sequence of 16 by a daemon's lanes, beside an engine in this process", STUDY},
     {"clients", "D1 among 1 to 8 clients of a daemon, and among 8 owners of an engine", STUDY},
-    {"fairness", "light clients of a daemon beside one with 8 x their load", STUDY},
     {"growth", "what checks, submissions, leases and releases cost as they grow", STUDY},
     {"cached", "a look-up, an append, a fork and an eviction with 100 to 1,000,000 cached blocks", STUDY},
     {"isolation", "a light neighbour's decode alone, and beside heavy work of each kind", STUDY},
@@ -199,12 +198,10 @@ bool selection_add(struct selection *selection, const char *name)
     return known;
 }
 
-void selection_shape(struct selection *selection, uint32_t head_dim, bool token_scales)
+void selection_shape(struct selection *selection, uint32_t head_dim)
 {
-    for (uint32_t i = 0; i < selection->count; i++) {
-        selection->list[i].head_dim = head_dim ? head_dim : selection->list[i].head_dim;
-        selection->list[i].token_scales = token_scales;
-    }
+    for (uint32_t i = 0; head_dim && i < selection->count; i++)
+        selection->list[i].head_dim = head_dim;
 }
 
 void selection_finish(struct selection *selection)
@@ -246,8 +243,7 @@ enum dtype workload_kv_dtype(const struct workload *workload, enum dtype dtype, 
 
 static double token_bytes(const struct workload *workload, enum dtype dtype)
 {
-    uint32_t scale_bytes = workload->token_scales ? sizeof(float) : 0;
-    return 2.0 * workload->num_kv_heads * (workload->head_dim * dtype_size(dtype) + scale_bytes);
+    return 2.0 * workload->num_kv_heads * workload->head_dim * dtype_size(dtype);
 }
 
 double workload_bytes(const struct workload *workload, enum dtype kv_dtype)

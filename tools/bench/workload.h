@@ -24,7 +24,6 @@ struct workload {
     uint32_t shared_prefix; // tokens that all sequences share, in the same blocks
     enum dtype kv_dtype;    // of K and V, and the command line cannot change it; 0: by the command
                             // line
-    bool token_scales;      // 8-bit K and V have a scale for each token and head
     bool bound_by_memory;   // its ceiling is memory, not arithmetic
 };
 
@@ -41,8 +40,8 @@ struct selection {
 // "sharing" (the studies), or decode:NxLENGTH, prefill:NxLENGTH and shared:NxPREFIX+OWN. False:
 // there is no such name, or no memory; standard error says which.
 bool selection_add(struct selection *selection, const char *name);
-// Gives all of them another head_dim (0: their own), and token_scales or not.
-void selection_shape(struct selection *selection, uint32_t head_dim, bool token_scales);
+// Gives all of them another head_dim; 0: their own.
+void selection_shape(struct selection *selection, uint32_t head_dim);
 void selection_finish(struct selection *selection);
 
 uint32_t workload_num_seqs(const struct workload *workload);

@@ -5,8 +5,6 @@
 
 #include "fill.h"
 
-#include "tools/bench/values.h"
-
 #include "fill_spv.h"
 
 enum { GROUPS = 1024 };
@@ -14,8 +12,7 @@ enum { GROUPS = 1024 };
 // Mirrors fill.comp.
 struct push {
     uint64_t to, first_quad, k_stream, v_stream;
-    uint32_t quads, part_quads, parts, dtype, rows;
-    float scale;
+    uint32_t quads, part_quads, parts, dtype;
 };
 
 enum status fill_init(struct fill *fill, struct device *device, struct error *error)
@@ -43,8 +40,6 @@ enum status fill_run(const struct fill *fill, struct transfer *transfer,
         .part_quads = (uint32_t)(params->part_elements / 4),
         .parts = parts,
         .dtype = params->dtype,
-        .rows = params->part_rows,
-        .scale = values_scale(params->dtype),
     };
     enum status status = transfer_begin(transfer, error);
     if (status != STATUS_OK)

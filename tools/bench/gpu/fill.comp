@@ -4,8 +4,7 @@
 // fill - computes the pseudo-random elements of values.h in place. An invocation makes four
 // elements at a time and then advances by the size of the grid. Memory is a row of pairs of parts;
 // each part has part_quads * 4 elements. The first part of a pair is the next piece of stream k,
-// the second one of stream v (with parts = 1: only pieces of k). With rows != 0, f32 scales follow
-// each pair: one for each of the `rows` rows of its first part, then those of the second.
+// the second one of stream v (with parts = 1: only pieces of k).
 // Bindings: none. Push constants mirror struct push of fill.c.
 #version 460
 #extension GL_EXT_buffer_reference : require
@@ -21,8 +20,7 @@ layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Wo
 layout(push_constant, scalar) uniform Push
 {
     uint64_t to, first_quad, k_stream, v_stream;
-    uint quads, part_quads, parts, dtype, rows;
-    float scale;
+    uint quads, part_quads, parts, dtype;
 };
 
 #define DTYPE(NAME, number, name, size, max) const uint NAME = number;
@@ -55,30 +53,12 @@ uint narrow(uint bits)
     return uint(int((bits >> 8) % 255) - 127) & 0xff;
 }
 
-uint pair_words(uint pair)
-{
-    return pair * parts * part_quads * (dtype == F32 ? 4 : dtype == F16 || dtype == BF16 ? 2 : 1);
-}
-
-void fill_scales()
-{
-    Words words = Words(to);
-    for (uint n = gl_GlobalInvocationID.x; n < quads / part_quads * rows;
-         n += gl_NumWorkGroups.x * gl_WorkGroupSize.x) {
-        const uint pair = n / (2 * rows), within = n % (2 * rows);
-        const uint64_t row = (first_quad / part_quads + pair) * rows + within % rows;
-        const uint64_t mix = mixed((within < rows ? k_stream : v_stream) + 0x800000, row);
-        words.at[pair_words(pair + 1) + n] =
-            floatBitsToUint(scale * (1 + float(uint(mix) & 7) * 0.125));
-    }
-}
-
 void main()
 {
+    Words words = Words(to);
     for (uint n = gl_GlobalInvocationID.x; n < quads;
          n += gl_NumWorkGroups.x * gl_WorkGroupSize.x) {
         const uint part = n / part_quads, within = n % part_quads;
-        Words words = Words(to + uint64_t(part / parts) * 2 * rows * 4);
         const uint64_t quad = first_quad + uint64_t(part / parts) * part_quads + within;
         const uint64_t mix = mixed(part % parts == 0 ? k_stream : v_stream, quad);
         const uvec4 bits = uvec4(uint(mix) & 0xffff, uint(mix >> 16) & 0xffff,
@@ -97,6 +77,4 @@ void main()
                           narrow(bits.w) << 24;
         }
     }
-    if (rows != 0)
-        fill_scales();
 }

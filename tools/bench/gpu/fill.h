@@ -19,12 +19,9 @@ void fill_finish(struct fill *fill); // takes a zeroed or half-made one
 
 // Writes elements of values.h to `address`: num_parts pieces of part_elements of stream k, from
 // element `first` on. If v_stream is not 0, each piece is followed by the same piece of that
-// stream. part_elements and first are multiples of 4. If part_rows is not 0, a piece is that many
-// rows with a scale each. The scales follow each pair of pieces as f32, first those of its first
-// piece; first is then a multiple of part_elements.
+// stream. part_elements and first are multiples of 4.
 struct fill_params {
     enum dtype dtype;
-    uint32_t part_rows;
     uint64_t k_stream, v_stream, first, part_elements, num_parts, address;
 };
 // Waits until they are written.

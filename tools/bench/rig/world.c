@@ -77,9 +77,7 @@ static struct engine_kv kv_of(const struct world *world)
         .block_size = w->block_size,
         .k_dtype = world->params.kv_dtype,
         .v_dtype = world->params.kv_dtype,
-        .scale_mode = w->token_scales                         ? SCALE_PER_TOKEN_HEAD
-                      : values_scaled(world->params.kv_dtype) ? SCALE_PER_TENSOR
-                                                              : SCALE_NONE,
+        .scale_mode = values_scaled(world->params.kv_dtype) ? SCALE_PER_TENSOR : SCALE_NONE,
     };
 }
 
@@ -100,13 +98,6 @@ static bool grow_pool(struct world *world)
     return true;
 }
 
-// The rows of K or V in a block that have a scale.
-static uint32_t scaled_rows(const struct world *world)
-{
-    const struct workload *w = world->workload;
-    return w->token_scales ? w->num_kv_heads * w->block_size : 0;
-}
-
 static bool fill_pool(struct world *world)
 {
     uint64_t elements = shape_block_elements(&world->shape);
@@ -119,7 +110,6 @@ static bool fill_pool(struct world *world)
                 .v_stream = shape_stream(set, SHAPE_V),
                 .first = block * elements,
                 .part_elements = elements,
-                .part_rows = scaled_rows(world),
                 .num_parts = left < world->chunk_blocks ? left : world->chunk_blocks,
                 .address = measuring_block_address(world->cache, set, (int32_t)block),
             };
@@ -305,7 +295,7 @@ static struct wire_tensor tensor(const struct world *world, uint64_t offset, uin
 
 static struct engine_run attend_run(struct world *world, uint32_t set)
 {
-    const float scale = world->workload->token_scales ? 1 : values_scale(world->params.kv_dtype);
+    const float scale = values_scale(world->params.kv_dtype);
     struct engine_run run = {
         .kind = ENGINE_ATTEND,
         .batch = world->batch,

@@ -16,7 +16,7 @@ struct figure {
     const char *study; // or the workload
     const char *via;
     char dtype[32];
-    char name[96];           // of a study's case; "": a workload
+    char name[112];          // of a study's case; "": a workload
     char kernels[256];       // that served a workload; "": not known
     double bytes, flops;     // of what was timed; 0: no attention
     double rate_us;          // that GB/s and TFLOP/s are over; 0: the median

@@ -16,7 +16,6 @@ static const struct known {
 } studies[] = {
     {"border", study_border, {"dtype", "daemon"}},
     {"clients", study_clients, {"dtype", "daemon", "splits", "pool"}},
-    {"fairness", study_fairness, {"dtype", "daemon", "splits", "pool"}},
     {"growth", study_growth, {NULL}},
     {"cached", study_cached, {NULL}},
     {"isolation", study_isolation, {"daemon", "dtype", "full"}},
@@ -24,8 +23,8 @@ static const struct known {
 enum { NUM_STUDIES = sizeof studies / sizeof *studies };
 
 // Options of a run that some or all studies do not take, because their cases determine them.
-static const char *const particular[] = {"via",  "clients", "kv-dtype", "no-cascade",   "splits",
-                                         "pool", "dtype",   "head-dim", "token-scales", "full"};
+static const char *const particular[] = {"via",  "clients", "kv-dtype", "no-cascade", "splits",
+                                         "pool", "dtype",   "head-dim", "full"};
 enum { NUM_PARTICULAR = sizeof particular / sizeof *particular };
 
 static const struct known *find(const char *name)
@@ -71,9 +70,6 @@ static bool workload_heeds(const struct workload *w, const struct options *o)
     if (w->kv_dtype && asked && asked != w->kv_dtype)
         fprintf(stderr, "aule-bench: %s has K and V in %s and cannot take --kv-dtype %s\n", w->name,
                 dtype_name((int)w->kv_dtype), dtype_name((int)asked));
-    else if (o->token_scales && dtype_size(workload_kv_dtype(w, o->dtype, asked)) > 1)
-        fprintf(stderr, "aule-bench: --token-scales needs K and V of 8 bits: --kv-dtype fp8_e4m3, "
-                        "fp8_e5m2 or int8\n");
     else if (o->head_dim % 8 != 0) // the check reads elements in groups of eight
         fprintf(stderr, "aule-bench: --head-dim %u is no multiple of 8 up to 512\n", o->head_dim);
     else if (o->via != VIA_ENGINE && workload_num_seqs(w) < o->clients)

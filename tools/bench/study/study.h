@@ -19,9 +19,8 @@ struct study {
 };
 
 // False: a result was wrong, or the study could not be measured; standard error says what.
-bool study_border(const struct study *study);  // border.c
-bool study_clients(const struct study *study); // crowd.c
-bool study_fairness(const struct study *study);
+bool study_border(const struct study *study);    // border.c
+bool study_clients(const struct study *study);   // crowd.c
 bool study_growth(const struct study *study);    // growth.c
 bool study_cached(const struct study *study);    // cached.c
 bool study_isolation(const struct study *study); // isolation/isolation.c
