@@ -16,7 +16,6 @@ from typing import Any
 import aule
 import numpy as np
 import pytest
-
 from conftest import BLOCK, DIM, KV_HEADS, LAYERS
 
 PAGE = 4096
@@ -134,12 +133,12 @@ def test_tiers_keep_pages_in_host_memory_and_in_files(tmp_path: Path) -> None:
     chain, want = keys("kept", 3), np.array([[21], [22], [23]], np.int8)
     options = ["--cache-folder", "none", "--host-tier", "1M", "--tier", f"files://{tmp_path}",
                "--max-blocks", "8"]
-    with aule.connect(autostart=True, daemon_options=options) as session:
-        with session.cache("pages", block_bytes=PAGE) as cache:
-            put(cache, chain, 21)
-            for _ in range(2):
-                cache.release(cache.lease(8))  # evicts them
-                assert (loaded(cache, chain) == want).all()
+    with (aule.connect(autostart=True, daemon_options=options) as session,
+          session.cache("pages", block_bytes=PAGE) as cache):
+        put(cache, chain, 21)
+        for _ in range(2):
+            cache.release(cache.lease(8, timeout=30))  # evicts them, once tiers have their copies
+            assert (loaded(cache, chain) == want).all()
     with aule.connect(autostart=True, daemon_options=options) as session:
         with session.cache("pages", block_bytes=PAGE // 2) as cache:
             assert len(cache.lookup(chain, load="always")) == 0
