@@ -8,7 +8,7 @@ from typing import Any
 
 from . import dtypes, errors
 from ._default import session_of
-from ._native import check, ffi, lib, sliced
+from ._native import ffi, lib
 from ._tensors import Array, array_of, ordinary
 from ._ticket import Ticket
 from .session import Session
@@ -72,8 +72,7 @@ def merged(session: Session | None,
         back.append((copy, ordinary(like, tuple(like.shape))))
         place(copy, name, ffi.addressof(params, name))
     ticket = Ticket(session, (back[0][1], back[1][1]), keep, back)
-    check(sliced(lambda ms: int(lib.aule_merge_submit_sized(
-        handle.pointer, params, ffi.sizeof(params[0]), ms, ticket._ticket)), None,
-        (int(lib.AULE_BUSY),), session._open))
+    ticket._queue(lambda ms, native: lib.aule_merge_submit_sized(
+        handle.pointer, params, ffi.sizeof(params[0]), ms, native), None, session._open)
     out, lse = ticket.wait()
     return out, lse

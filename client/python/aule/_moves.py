@@ -4,30 +4,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import dtypes, errors
 from ._args import int32, integer, integers, said
-from ._native import check, ffi, lib, sliced
+from ._native import ffi, lib
 from ._run import number_of
 from ._tensors import Array, array_of
 from ._ticket import Ticket
 
 if TYPE_CHECKING:
     from .cache import Cache
-
-BUSY = int(lib.AULE_BUSY)
-
-
-def _queue(cache: Cache, output: Any, keep: list[Any], call: Callable[[int, Any], int],
-           timeout: float | None) -> Ticket:
-    ticket = Ticket(cache.session, output, keep, [])
-    check(sliced(lambda ms: call(ms, ticket._ticket), timeout, (BUSY,), cache._open))
-    return ticket
-
 
 # ---- whole blocks ----
 
@@ -56,8 +45,10 @@ def move(cache: Cache, ids: Any, array: Array, timeout: float | None, *, out: bo
     offset, parent = _offset(cache, array, len(blocks)), cache._open()
     function = lib.aule_blocks_export if out else lib.aule_blocks_import
     pointer = ffi.from_buffer("int32_t[]", blocks)
-    return _queue(cache, array, [array], lambda ms, ticket: int(
-        function(parent.pointer, len(blocks), pointer, offset, ms, ticket)), timeout)
+    ticket = Ticket(cache.session, array, [array], [])
+    ticket._queue(lambda ms, native: function(
+        parent.pointer, len(blocks), pointer, offset, ms, native), timeout, cache._open)
+    return ticket
 
 
 # ---- rows of K and V ----
@@ -105,8 +96,10 @@ def kv_import(cache: Cache, layer: int, slot_mapping: Any, k: Array, v: Array | 
     finally:
         session._arena.arrive()
     parent = cache._open()
-    return _queue(cache, None, keep, lambda ms, ticket: int(lib.aule_kv_import_sized(
-        parent.pointer, params, ffi.sizeof(params[0]), ms, ticket)), timeout)
+    ticket = Ticket(session, None, keep, [])
+    ticket._queue(lambda ms, native: lib.aule_kv_import_sized(
+        parent.pointer, params, ffi.sizeof(params[0]), ms, native), timeout, cache._open)
+    return ticket
 
 
 def kv_export(cache: Cache, layer: int, ids: Any, num_rows: int | None, dtype: Any,
@@ -126,6 +119,7 @@ def kv_export(cache: Cache, layer: int, ids: Any, num_rows: int | None, dtype: A
     for name, array in outputs.items():
         _put(cache, params, name, array)
     parent = cache._open()
-    return _queue(cache, (outputs["k"], outputs.get("v")), list(outputs.values()),
-                  lambda ms, ticket: int(lib.aule_kv_export_sized(
-                      parent.pointer, params, ffi.sizeof(params[0]), ms, ticket)), timeout)
+    ticket = Ticket(session, (outputs["k"], outputs.get("v")), list(outputs.values()), [])
+    ticket._queue(lambda ms, native: lib.aule_kv_export_sized(
+        parent.pointer, params, ffi.sizeof(params[0]), ms, native), timeout, cache._open)
+    return ticket

@@ -80,6 +80,7 @@ for _number, _name in ffi.typeof("enum aule_status").elements.items():
 
 OK: int = lib.AULE_OK
 TIMEOUT: int = lib.AULE_TIMEOUT
+BUSY: int = lib.AULE_BUSY
 
 
 losses = 0  # calls that failed because their daemon was gone

@@ -16,14 +16,12 @@ import numpy as np
 
 from . import dtypes, errors
 from ._args import INT32, flag, floats, host, integer, no_gradient, real, said
-from ._native import NULL, Handle, Owner, check, error, ffi, lib, milliseconds, sliced
+from ._native import BUSY, NULL, Handle, Owner, error, ffi, lib, milliseconds, sliced
 from ._tensors import Array, array_of, ordinary, writable
 from ._ticket import Ticket
 
 if TYPE_CHECKING:
     from .session import Session
-
-_BUSY: int = lib.AULE_BUSY
 
 _run_size = ffi.sizeof("struct aule_run_params")
 _layers_size = ffi.sizeof("struct aule_layers")
@@ -168,9 +166,9 @@ class Runs(Owner):
             ticket = Ticket(session, output, keep, back)
             native = ticket._ticket
             status = _submit(batch, params, _run_size, 0, native)
-            if status == _BUSY and timeout != 0:
+            if status == BUSY and timeout != 0:
                 status = sliced(lambda ms: int(_submit(batch, params, _run_size, ms, native)),
-                                timeout, (_BUSY,), self._open)
+                                timeout, (BUSY,), self._open)
             if status:
                 raise error(status)
             self._submitted(range(layer, layer + 1))
@@ -220,9 +218,9 @@ class Runs(Owner):
                 session._arena.device.arrive(keep)
             self._set_arrays(sinks, alibi_slopes, (q.shape[0],), layers)
             ticket = Ticket(session, output, keep, back)
-            check(sliced(lambda ms: int(_submit_layers(batch, self._params, _run_size, layers,
-                                                       _layers_size, ms, ticket._ticket)),
-                         timeout, (_BUSY,), self._open))
+            ticket._queue(lambda ms, native: _submit_layers(
+                batch, self._params, _run_size, layers, _layers_size, ms, native), timeout,
+                self._open)
             step = layer_step or 1
             self._submitted(range(first_layer, first_layer + step * q.shape[0], step))
             return ticket

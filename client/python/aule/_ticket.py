@@ -11,12 +11,24 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import errors
 from ._cuda import Sent, follow
-from ._native import OK, SLICE_MS, TIMEOUT, Handle, error, ffi, lib, milliseconds
+from ._native import (
+    BUSY,
+    OK,
+    SLICE_MS,
+    TIMEOUT,
+    Handle,
+    check,
+    error,
+    ffi,
+    lib,
+    milliseconds,
+    sliced,
+)
 from ._tensors import Array
 
 if TYPE_CHECKING:
@@ -66,6 +78,14 @@ class Ticket:
         self._noted = notice is not None  # the session's descriptor stands for this ticket
         if notice is not None:
             notice.add(self)
+
+    def _queue(self, call: Callable[[int, Any], int], timeout: float | None,
+               alive: Callable[[], object]) -> None:
+        """Queue the work by `call(timeout_ms, native ticket)`, which waits for a free ticket.
+
+        Make the Ticket before: if Ctrl-C comes right behind the call, it keeps the tensors.
+        """
+        check(sliced(lambda ms: int(call(ms, self._ticket)), timeout, (BUSY,), alive))
 
     @property
     def _id(self) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import dtypes, errors
 from ._args import choice, int32, pack_mask
-from ._native import NULL, check, ffi, lib, milliseconds, sliced
+from ._native import NULL, ffi, lib, milliseconds
 from ._run import Geometry, Rope, Runs, Window, _at
 from ._tensors import Array, array_of
 from ._ticket import Ticket
@@ -116,10 +116,9 @@ def submit(session: Session, q: Array, k: Array, v: Array, out: Array | None = N
                                        in_place, keep, back, None)
     runs._set_arrays(sinks, alibi_slopes, ())
     handle = session._open()
-    ticket = Ticket(session, output, keep, back)  # before the call, as in Runs.submit
-    check(sliced(lambda ms: int(lib.aule_attention_submit_sized(
-        handle.pointer, whole, ffi.sizeof(whole[0]), ms, ticket._ticket)), timeout,
-        (int(lib.AULE_BUSY),), session._open))
+    ticket = Ticket(session, output, keep, back)
+    ticket._queue(lambda ms, native: lib.aule_attention_submit_sized(
+        handle.pointer, whole, ffi.sizeof(whole[0]), ms, native), timeout, session._open)
     return ticket
 
 

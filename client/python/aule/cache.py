@@ -18,6 +18,7 @@ from . import _moves, dtypes, errors
 from ._args import INT32, UINT64, choice, flag, int32, integer, key, path, said, text
 from ._claim import Claim
 from ._native import (
+    BUSY,
     NULL,
     OK,
     Handle,
@@ -49,7 +50,7 @@ SCALES = {"none": lib.AULE_SCALE_NONE, "tensor": lib.AULE_SCALE_PER_TENSOR,
           "token_head": lib.AULE_SCALE_PER_TOKEN_HEAD}
 LOADS = {"auto": lib.AULE_LOAD_AUTO, "always": lib.AULE_LOAD_ALWAYS, "never": lib.AULE_LOAD_NEVER}
 MANY = 1 << 20  # blocks: such a lease asks what there is before it makes room for the ids
-NO_BLOCKS, BUSY, QUOTA = int(lib.AULE_NO_BLOCKS), int(lib.AULE_BUSY), int(lib.AULE_QUOTA)
+NO_BLOCKS, QUOTA = int(lib.AULE_NO_BLOCKS), int(lib.AULE_QUOTA)
 IN_USE = -1  # by another thread; no status of the library
 SHORT = (NO_BLOCKS, QUOTA, BUSY)  # what may change once idle native steps let go of their blocks
 
