@@ -131,11 +131,10 @@ static enum status take_opaque(struct core_cache_identity *identity, struct erro
 {
     if (!identity->kv.block_bytes)
         return STATUS_OK;
-    for (size_t i = 0; i < NUM_IDENTITY_NUMBERS; i++) {
+    for (size_t i = 1; i < NUM_IDENTITY_NUMBERS; i++) {
         const struct identity_number *number = &identity_numbers[i];
         const uint32_t value = identity_value(identity, number);
-        if (value && number->offset != offsetof(struct core_cache_identity, kv.block_bytes) &&
-            number->offset != offsetof(struct core_cache_identity, kv.block_size))
+        if (value && number->offset != offsetof(struct core_cache_identity, kv.block_size))
             return error_set(error, STATUS_INVALID,
                              "%s is %" PRIu32 " and block_bytes %" PRIu32
                              ": opaque blocks have no layers, heads or types",

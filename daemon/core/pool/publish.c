@@ -23,7 +23,7 @@
 struct publication {
     struct hold_table *table;
     struct cache *cache;
-    const struct core_prefix *prefix;
+    struct core_prefix prefix; // of these blocks; its arrays are the caller's
     struct prefix_root *root;
     struct prefix_node *parent; // of the first node of the chain; NULL: the root
     int32_t *blocks;
@@ -36,14 +36,14 @@ struct publication {
 
 static const int32_t *block_tokens(const struct publication *p, uint32_t index)
 {
-    return p->prefix->tokens + (size_t)index * p->cache->identity.kv.block_size;
+    return p->prefix.tokens + (size_t)index * p->cache->identity.kv.block_size;
 }
 
 static enum status find_parent(struct publication *p, struct error *error)
 {
-    int32_t id = p->prefix->parent;
+    int32_t id = p->prefix.parent;
     struct block *block;
-    if (!p->prefix->has_parent)
+    if (!p->prefix.has_parent)
         return STATUS_OK;
     if (hold_probe(p->table, id, &block) != STATUS_OK)
         return error_set(error, STATUS_NOT_HELD,
@@ -106,7 +106,7 @@ static void find_chain(struct publication *p)
     struct prefix_walk walk = {.cache = p->cache,
                                .root = p->root,
                                .last = p->parent,
-                               .tokens = p->prefix->tokens,
+                               .tokens = p->prefix.tokens,
                                .left = p->num_blocks};
     while ((p->chain[p->num_found] = prefix_walk_next(&walk)) && ++p->num_found < p->num_blocks)
         ;
@@ -174,7 +174,7 @@ static struct block *exchange_for(const struct publication *p, uint32_t i)
 static void count_gone(const struct publication *p, int32_t id, struct hold_more *gone)
 {
     const struct hold hold = hold_find(p->table, id);
-    bool leaves = p->prefix->releases && hold.holds == 1 && !hold.refs && !p->table->attached;
+    bool leaves = p->prefix.releases && hold.holds == 1 && !hold.refs && !p->table->attached;
     gone->session += leaves;
     gone->tenant += leaves && block_find(p->cache, id)->users == 1;
 }
@@ -210,7 +210,7 @@ static enum status extend_chain(struct publication *p, struct error *error)
     if (p->num_found == p->num_blocks)
         return STATUS_OK;
     if (!p->root)
-        p->root = prefix_root_get(p->cache, p->table->session->salt, p->prefix);
+        p->root = prefix_root_get(p->cache, p->table->session->salt, &p->prefix);
     for (uint32_t i = p->num_found; p->root && i < p->num_blocks; i++) {
         p->chain[i] = prefix_add(p->cache, p->root, node_before(p, i), block_tokens(p, i));
         if (!p->chain[i])
@@ -244,7 +244,7 @@ static bool publish_block(struct publication *p, uint32_t i)
     if (other) {
         hold_take(p->table, other);
         block_touch(p->cache, other);
-        if (p->prefix->releases)
+        if (p->prefix.releases)
             hold_drop(p->table, given);
         p->blocks[i] = other->id;
         claim_publish(p->cache, node, p->table->session);
@@ -266,21 +266,10 @@ static bool publish_block(struct publication *p, uint32_t i)
     return false;
 }
 
-static enum status check_count(const struct publication *p, struct error *error)
-{
-    uint32_t full = p->prefix->num_tokens / p->cache->identity.kv.block_size;
-    if (p->num_blocks == full)
-        return STATUS_OK;
-    return error_set(error, STATUS_INVALID,
-                     "%" PRIu32 " blocks given, but %" PRIu32 " tokens fill %" PRIu32
-                     " blocks of %" PRIu32,
-                     p->num_blocks, p->prefix->num_tokens, full, p->cache->identity.kv.block_size);
-}
-
 static enum status publish(struct publication *p, uint32_t *num_existing, struct error *error)
 {
     struct core_session *session = p->table->session;
-    if (prefix_root_find(p->cache, session->salt, p->prefix, &p->root) != STATUS_OK)
+    if (prefix_root_find(p->cache, session->salt, &p->prefix, &p->root) != STATUS_OK)
         return error_set(error, STATUS_NO_MEMORY, "no host memory to publish %" PRIu32 " blocks",
                          p->num_blocks);
     enum status status = find_place(p, error);
@@ -299,19 +288,22 @@ static enum status publish(struct publication *p, uint32_t *num_existing, struct
     return STATUS_OK;
 }
 
-// Blocks `first` to first + count of the list, and their tokens.
-static struct publication slice_of(struct hold_table *table, struct core_prefix *prefix,
-                                   int32_t *blocks, uint32_t first, uint32_t count)
+// `count` blocks of the list from `first` on, and their tokens.
+static struct publication slice_of(struct hold_table *table, const struct core_prefix *prefix,
+                                   int32_t *blocks, uint32_t num_unnamed, uint32_t first,
+                                   uint32_t count)
 {
     const uint32_t block_size = table->cache->identity.kv.block_size;
-    prefix->tokens += (size_t)first * block_size;
-    prefix->num_tokens = count * block_size;
-    return (struct publication){.table = table,
-                                .cache = table->cache,
-                                .prefix = prefix,
-                                .blocks = blocks + first,
-                                .first = first,
-                                .num_blocks = count};
+    struct publication p = {.table = table,
+                            .cache = table->cache,
+                            .prefix = *prefix,
+                            .blocks = blocks + first,
+                            .first = first,
+                            .num_blocks = count,
+                            .num_unnamed = num_unnamed};
+    p.prefix.tokens += (size_t)first * block_size;
+    p.prefix.num_tokens = count * block_size;
+    return p;
 }
 
 static enum status publish_slice(struct publication *p, uint32_t *num_existing, struct error *error)
@@ -338,12 +330,17 @@ static enum status find_table(struct core_session *session, uint64_t cache,
                               const struct core_prefix *prefix, uint32_t num_blocks,
                               struct hold_table **table, struct error *error)
 {
-    struct publication p = {.prefix = prefix, .num_blocks = num_blocks};
     enum status status = lookup_begin(session, cache, prefix, table, error);
     if (status != STATUS_OK)
         return status;
-    p.cache = (*table)->cache;
-    return check_count(&p, error);
+    const uint32_t block_size = (*table)->cache->identity.kv.block_size,
+                   full = prefix->num_tokens / block_size;
+    if (num_blocks == full)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID,
+                     "%" PRIu32 " blocks given, but %" PRIu32 " tokens fill %" PRIu32
+                     " blocks of %" PRIu32,
+                     num_blocks, prefix->num_tokens, full, block_size);
 }
 
 enum status core_prefix_publish(struct core_session *session, uint64_t cache,
@@ -351,14 +348,13 @@ enum status core_prefix_publish(struct core_session *session, uint64_t cache,
                                 uint32_t num_blocks, uint32_t *num_existing, struct error *error)
 {
     struct hold_table *table;
-    struct core_prefix named = *prefix;
     const uint32_t num_unnamed = count_unnamed(blocks, num_blocks);
     *num_existing = 0;
     enum status status = find_table(session, cache, prefix, num_blocks, &table, error);
     if (status != STATUS_OK || num_blocks == 0)
         return status;
-    struct publication p = slice_of(table, &named, blocks, num_unnamed, num_blocks - num_unnamed);
-    p.num_unnamed = num_unnamed;
+    struct publication p =
+        slice_of(table, prefix, blocks, num_unnamed, num_unnamed, num_blocks - num_unnamed);
     return publish_slice(&p, num_existing, error);
 }
 
@@ -381,9 +377,8 @@ struct publishing {
 // That the blocks that the caller does not name are published.
 static enum status check_place(struct publishing *p, struct error *error)
 {
-    struct core_prefix prefix = p->prefix;
-    struct publication first = slice_of(p->table, &prefix, p->blocks, p->num_unnamed, 0);
-    first.num_unnamed = p->num_unnamed;
+    struct publication first =
+        slice_of(p->table, &p->prefix, p->blocks, p->num_unnamed, p->num_unnamed, 0);
     return publish_slice(&first, p->num_existing, error);
 }
 
@@ -409,13 +404,12 @@ static enum status next_slice(struct publishing *p, struct error *error)
 {
     const uint32_t left = p->num_blocks - p->done,
                    count = p->whole ? left : piece_of(p->table->session, left);
-    struct core_prefix prefix = p->prefix;
-    prefix.releases &= p->whole;
-    p->status = lookup_begin(p->table->session, p->table->cache_id, &prefix, &p->table, error);
+    p->status = lookup_begin(p->table->session, p->table->cache_id, &p->prefix, &p->table, error);
     if (p->status != STATUS_OK)
         return p->status;
-    struct publication slice = slice_of(p->table, &prefix, p->blocks, p->done, count);
-    slice.num_unnamed = p->num_unnamed;
+    struct publication slice =
+        slice_of(p->table, &p->prefix, p->blocks, p->num_unnamed, p->done, count);
+    slice.prefix.releases &= p->whole;
     p->status = publish_slice(&slice, p->num_existing, error);
     if (p->status != STATUS_OK)
         return p->status;
