@@ -211,7 +211,7 @@
             "Metadata are tables, lengths, slots, positions and masks. Arrays are slopes, sinks, " \
             "RoPE frequencies, copied blocks (24 bytes for each layer) and merged parts. "         \
             "Commands that wait for a ticket have arrays, too, and look-ups that wait for tiers "  \
-            "have token ids; one that does not fit is answered without what tiers have.")          \
+            "have token ids. A look-up that does not fit is answered without what tiers have.")    \
     NESTED(uint64_t, core.max_memory, "max-host-memory", "BYTES", OPTION_BYTES, 0, ONE_TIB,        \
            .initial = "2G",                                                                        \
            .help =                                                                                 \
