@@ -186,6 +186,20 @@ void world_expect(enum tier_kind kind, uint32_t first, uint32_t count, enum stor
     world_free(job);
 }
 
+void world_expect_round_trip(void)
+{
+    world_expect(TIER_LOOKUP, 0, 8, STORED_ABSENT);
+    world_expect(TIER_LOAD, 0, 8, STORED_ABSENT);
+    world_expect(TIER_STORE, 0, 8, STORED_OK);
+    world_expect(TIER_LOOKUP, 0, 8, STORED_OK);
+    world_expect(TIER_LOAD, 0, 8, STORED_OK);
+    world_expect(TIER_DELETE, 0, 4, STORED_OK);
+    world_expect(TIER_DELETE, 0, 4, STORED_ABSENT);
+    world_expect(TIER_LOOKUP, 0, 4, STORED_ABSENT);
+    world_expect(TIER_LOAD, 0, 4, STORED_ABSENT);
+    world_expect(TIER_LOAD, 4, 4, STORED_OK);
+}
+
 void world_await(uint32_t block, enum stored_reason reason)
 {
     for (bool done = false; !done; usleep(10000)) {

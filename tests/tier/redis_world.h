@@ -38,6 +38,8 @@ void world_free(struct tier_job *job);
 uint32_t world_count(const struct tier_job *job, enum stored_reason reason); // blocks
 // Runs it; all blocks end with this reason.
 void world_expect(enum tier_kind kind, uint32_t first, uint32_t count, enum stored_reason reason);
+// Blocks 0 to 7 are absent, are stored, found and loaded; then 0 to 3 are deleted.
+void world_expect_round_trip(void);
 // Runs look-ups of block `block` until its reason is `reason`: the test's timeout ends the wait.
 void world_await(uint32_t block, enum stored_reason reason);
 

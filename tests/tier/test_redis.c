@@ -18,15 +18,7 @@ START_TEST(what_is_stored_is_found_loaded_and_deleted)
     static const uint64_t sizes[] = {1, 64, 4096, MIB, MIB + 1, 9 * MIB + 5};
     server_start(0, NULL);
     world_open(1, NULL, sizes[_i]);
-    world_expect(TIER_LOOKUP, 0, 8, STORED_ABSENT);
-    world_expect(TIER_LOAD, 0, 8, STORED_ABSENT);
-    world_expect(TIER_STORE, 0, 8, STORED_OK);
-    world_expect(TIER_LOOKUP, 0, 8, STORED_OK);
-    world_expect(TIER_LOAD, 0, 8, STORED_OK);
-    world_expect(TIER_DELETE, 0, 4, STORED_OK);
-    world_expect(TIER_DELETE, 0, 4, STORED_ABSENT);
-    world_expect(TIER_LOOKUP, 0, 4, STORED_ABSENT);
-    world_expect(TIER_LOAD, 4, 4, STORED_OK);
+    world_expect_round_trip();
 }
 END_TEST
 

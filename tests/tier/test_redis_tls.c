@@ -146,12 +146,7 @@ START_TEST(what_is_stored_over_tls_comes_back_with_the_same_bits)
     static const uint64_t sizes[] = {1, 4096, 16384, MIB, MIB + 1, 9 * MIB + 5};
     open_server(here, "no");
     open_tier(ca, NULL, sizes[_i]);
-    world_expect(TIER_LOAD, 0, 8, STORED_ABSENT);
-    world_expect(TIER_STORE, 0, 8, STORED_OK);
-    world_expect(TIER_LOOKUP, 0, 8, STORED_OK);
-    world_expect(TIER_LOAD, 0, 8, STORED_OK);
-    world_expect(TIER_DELETE, 0, 4, STORED_OK);
-    world_expect(TIER_LOAD, 0, 4, STORED_ABSENT);
+    world_expect_round_trip();
 }
 END_TEST
 
