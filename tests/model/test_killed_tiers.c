@@ -25,7 +25,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { STEPS = 3000, TEXTS = 3, MOST_TIERS = 3 };
+enum { STEPS = 3000, MOST_WALKS = 4, TEXTS = 3, MOST_TIERS = 3 };
 
 // Which stores a walk has, and whether copies go beside the submissions.
 static const struct stores {
@@ -305,20 +305,22 @@ static void end(void)
     ck_assert_int_eq(system(command), 0);
 }
 
-// Blocks came back in spite of all, and each kind of harm was done.
-static void check_coverage(void)
+// Whether blocks came back in spite of all, and each kind of harm was done.
+static bool is_covered(void)
 {
-    ck_assert_uint_gt(world_metric("aule_tier_loaded_tokens_total"), 0);
     for (int kind = 0; kind < FAULT_NUM_KINDS; kind++)
-        ck_assert_uint_gt(atomic_load(&counts->harms[kind]), 0);
-    ck_assert((world_metric("aule_runs_done_total") > 0));
+        if (atomic_load(&counts->harms[kind]) == 0)
+            return false;
+    return world_metric("aule_tier_loaded_tokens_total") > 0 &&
+           world_metric("aule_runs_done_total") > 0;
 }
 
 START_TEST(workers_die_and_tiers_do_harm_and_no_key_is_wrong)
 {
     const uint32_t steps = check_is_long() ? 20 * STEPS : STEPS;
     begin(&walks[_i]);
-    for (uint32_t step = 0; step < steps; step++) {
+    // On a busy machine tiers are late more often, so fewer blocks come back: then it walks on.
+    for (uint32_t step = 0; step < steps || (step < MOST_WALKS * steps && !is_covered()); step++) {
         const int w = (int)dice_below(&dice, WORKERS);
         if (workers[w].spawned && dice_chance(&dice, 2))
             kill_worker(w);
@@ -330,7 +332,7 @@ START_TEST(workers_die_and_tiers_do_harm_and_no_key_is_wrong)
         if (workers[w].spawned)
             kill_worker(w);
     world_await_rest();
-    check_coverage();
+    ck_assert(is_covered());
     end();
 }
 END_TEST
